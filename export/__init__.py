@@ -1,0 +1,1 @@
+"""Build time of mineru-lambda: a Hugging Face checkpoint in, an artifact for `handler` out."""
