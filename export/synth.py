@@ -216,7 +216,8 @@ def checkpoint_name(name: str) -> str:
 
 def _random(name: str, shape: torch.Size, seed: int) -> torch.Tensor:
     """Draw a tensor that depends on its name and the seed only, in the sizes that trained layers have."""
-    generator = torch.Generator().manual_seed((seed << 32) ^ zlib.crc32(name.encode()))
+    # The generator keeps 32 bits of a seed, so name and seed are hashed into one number of that size.
+    generator = torch.Generator().manual_seed(zlib.crc32(f"{seed}:{name}".encode()))
     if len(shape) == 1:
         spread = torch.randn(shape, generator=generator) * 0.02
         return spread if name.endswith("bias") else spread + 1.0

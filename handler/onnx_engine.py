@@ -107,7 +107,7 @@ class OnnxEngine:
 
     def _encode(self, image: PreparedImage) -> NDArray[np.float32]:
         inputs = {"pixel_values": image.pixel_values, "patch_positions": image.patch_positions}
-        features: NDArray[np.float32] = self._vision.run(["image_features"], inputs)[0]
+        features: NDArray[np.float32] = self._vision.run(["image_features"], inputs, _giving_back())[0]
         return features  # (n_image_tokens, hidden)
 
     def _embed(self, tokens: TokenizedPrompt, features: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -186,7 +186,7 @@ class DecoderRunner:
         """
         self._n_cached = self._total[0] = tokens.n_tokens
         self._position = tokens.next_position
-        self._session.run_with_iobinding(self._bind(embeds, tokens.position_ids))
+        self._session.run_with_iobinding(self._bind(embeds, tokens.position_ids), _giving_back())
         return self._logits[0, 0]
 
     def step(self, embed: NDArray[np.float32]) -> Logits:
@@ -229,9 +229,16 @@ def _session_options(n_threads: int) -> ort.SessionOptions:
     options = ort.SessionOptions()
     options.intra_op_num_threads = n_threads
     options.inter_op_num_threads = 1
-    # An arena keeps the largest request's memory for good; plain allocation gives it back.
-    options.enable_cpu_mem_arena = False
+    # Without the arena, glibc keeps every freed buffer below 32 MB: 3.4 GB instead of 1.2 at 3,264 patches.
+    options.enable_cpu_mem_arena = True
     options.log_severity_level = 3
+    return options
+
+
+def _giving_back() -> ort.RunOptions:
+    """Options of a large run: what the arena grew to is given back at the end."""
+    options = ort.RunOptions()
+    options.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
     return options
 
 
