@@ -26,9 +26,11 @@ def _export_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--dtype",
         choices=sorted({*ONNX_DTYPES, *TRANSFORMERS_DTYPES}),
-        help=f"onnx: {', '.join(ONNX_DTYPES)} (default int8); transformers: {', '.join(TRANSFORMERS_DTYPES)} (default bf16)",
+        help=f"onnx: {', '.join(ONNX_DTYPES)}; transformers: {', '.join(TRANSFORMERS_DTYPES)}; default: the first",
     )
-    parser.add_argument("--revision", help="branch, tag or commit on the hub (default: its newest, recorded as a commit)")
+    parser.add_argument(
+        "--revision", help="branch, tag or commit on the hub (default: its newest, recorded as a commit)"
+    )
     parser.add_argument("--force", action="store_true", help="replace the output folder")
     parser.add_argument("--no-check", dest="check", action="store_false", help="skip the comparison with Transformers")
     parser.add_argument("--quiet", action="store_true", help="no progress")

@@ -17,9 +17,9 @@ from typing import Any
 
 import numpy as np
 import torch
+from onnx import numpy_helper
 from optimum.exporters.onnx.convert import export_models, validate_models_outputs
 from optimum.exporters.tasks import TasksManager
-from onnx import numpy_helper
 from transformers import Qwen2VLForConditionalGeneration
 
 from export import components, fidelity, onnx_configs, quantise, source, weights
@@ -111,7 +111,9 @@ def load_model(found: source.Source, dtype: torch.dtype = torch.float32) -> Any:
             found.path, config=config, dtype=dtype, low_cpu_mem_usage=True, output_loading_info=True
         )
     except (OSError, RuntimeError, ValueError) as exc:
-        raise source.ExportError(f"the weights can't be loaded ({type(exc).__name__}: {exc}).", "download them again.") from exc
+        raise source.ExportError(
+            f"the weights can't be loaded ({type(exc).__name__}: {exc}).", "download them again."
+        ) from exc
     missing = sorted(set(report["missing_keys"]) - {"lm_head.weight"})
     if missing or report["mismatched_keys"]:
         raise source.ExportError(

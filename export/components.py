@@ -52,7 +52,8 @@ class VisionEncoder(nn.Module):
         for block in visual.blocks:
             hidden = hidden + block.attn(block.norm1(hidden), None, position_embeddings=angles)
             hidden = hidden + block.mlp(block.norm2(hidden))
-        return visual.merger(hidden.squeeze(0))
+        features: Tensor = visual.merger(hidden.squeeze(0))
+        return features
 
 
 class EmbedTokens(nn.Module):
@@ -74,7 +75,8 @@ class EmbedTokens(nn.Module):
         -------
         float32, (1, S, hidden_size)
         """
-        return self.embed_tokens(input_ids)
+        rows: Tensor = self.embed_tokens(input_ids)
+        return rows
 
 
 class Decoder(nn.Module):
@@ -82,6 +84,8 @@ class Decoder(nn.Module):
 
     Source: Qwen2VLTextModel and the tied head of Transformers 4.57.
     """
+
+    rotary_axes: Tensor
 
     def __init__(self, model: Any) -> None:
         super().__init__()

@@ -105,7 +105,7 @@ def compare(folder: Path, samples: list[Sample]) -> dict[str, Any]:
     Returns
     -------
     dict
-        `vision_encoder` and `decoder` with `max_abs` and `mean_abs` difference and the reference's own `mean_abs_value`;
+        `vision_encoder` and `decoder` with `max_abs` and `mean_abs` difference and the reference's `mean_abs_value`;
         `token_agreement`, the share of greedy tokens that are the same up to the first that differs.
     """
     artifact = Artifact.open(folder)

@@ -18,7 +18,7 @@ DOMAIN = "com.microsoft"
 
 def _heads(tensor: Tensor, n_heads: int) -> Tensor:
     """(B, S, heads x head) to (B, heads, S, head)."""
-    return tensor.unflatten(-1, (n_heads, -1)).transpose(1, 2)
+    return tensor.reshape(*tensor.shape[:2], n_heads, -1).transpose(1, 2)
 
 
 class MultiHeadAttention(torch.autograd.Function):
@@ -38,8 +38,8 @@ class MultiHeadAttention(torch.autograd.Function):
         -------
         float32, (1, n_patches, n_heads x head_dim)
         """
-        heads = (_heads(tensor, n_heads) for tensor in (query, key, value))
-        output = torch.nn.functional.scaled_dot_product_attention(*heads, scale=scale)
+        q, k, v = (_heads(tensor, n_heads) for tensor in (query, key, value))
+        output = torch.nn.functional.scaled_dot_product_attention(q, k, v, scale=scale)
         return output.transpose(1, 2).flatten(2)
 
     @staticmethod

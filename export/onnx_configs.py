@@ -84,7 +84,9 @@ class DummyVisionInputs(DummyInputGenerator):  # type: ignore[misc]
         vision = normalized_config.config.vision_config
         self._patch_values = vision.in_channels * vision.temporal_patch_size * vision.patch_size**2
 
-    def generate(self, input_name: str, framework: str = "pt", int_dtype: str = "int64", float_dtype: str = "fp32") -> Any:
+    def generate(
+        self, input_name: str, framework: str = "pt", int_dtype: str = "int64", float_dtype: str = "fp32"
+    ) -> Any:
         """Draw one input."""
         rows, columns = DUMMY_GRID
         if input_name == "pixel_values":
@@ -102,7 +104,9 @@ class DummyDecoderInputs(DummyInputGenerator):  # type: ignore[misc]
     def __init__(self, task: str, normalized_config: Any, **_: Any) -> None:
         self._text = normalized_config.config.text_config
 
-    def generate(self, input_name: str, framework: str = "pt", int_dtype: str = "int64", float_dtype: str = "fp32") -> Any:
+    def generate(
+        self, input_name: str, framework: str = "pt", int_dtype: str = "int64", float_dtype: str = "fp32"
+    ) -> Any:
         """Draw one input."""
         text, past = self._text, DUMMY_PAST
 

@@ -66,7 +66,12 @@ def resolve(name: str, revision: str | None = None) -> Source:
 
 def _download(hub_id: str, revision: str | None) -> Source:
     from huggingface_hub import HfApi, snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled, RepositoryNotFoundError, RevisionNotFoundError
+    from huggingface_hub.errors import (
+        HfHubHTTPError,
+        OfflineModeIsEnabled,
+        RepositoryNotFoundError,
+        RevisionNotFoundError,
+    )
 
     try:
         commit = HfApi().model_info(hub_id, revision=revision).sha
@@ -206,7 +211,8 @@ def chat_info(source: Source) -> ChatInfo:
     before, mark, after = render(PROMPT_MARK).partition(PROMPT_MARK)
     probe = "\nText Recognition:"
     parts = [tokenizer(text, add_special_tokens=False)["input_ids"] for text in (before, probe, after)]
-    if not mark or sum(parts, []) != tokenizer(render(probe), add_special_tokens=False)["input_ids"]:
+    whole = tokenizer(render(probe), add_special_tokens=False)["input_ids"]
+    if not mark or [token for part in parts for token in part] != whole:
         raise ExportError("the chat template changes the prompt it is given.", "report the model.")
     return ChatInfo(before=before, after=after)
 

@@ -182,7 +182,13 @@ def _config_json(config: Qwen2VLConfig, preset: Preset, preset_name: str) -> dic
 
 def _generation_json(tokenizer: Any, preset: Preset) -> dict[str, Any]:
     stop = [tokenizer.token_to_id("<|im_end|>"), tokenizer.token_to_id("<|endoftext|>")]
-    return {"do_sample": False, "eos_token_id": stop, "pad_token_id": stop[1], "bos_token_id": stop[1], **preset.extra}
+    return {
+        "do_sample": False,
+        "eos_token_id": stop,
+        "pad_token_id": stop[1],
+        "bos_token_id": stop[1],
+        **preset.extra,
+    }
 
 
 def _preprocessor_json(preset: Preset) -> dict[str, Any]:

@@ -59,7 +59,8 @@ def tensor_bytes(tensor: Any) -> bytes:
     if tensor.HasField("raw_data"):
         raw: bytes = tensor.raw_data
         return raw
-    return onnx.numpy_helper.to_array(tensor).tobytes()
+    values: bytes = onnx.numpy_helper.to_array(tensor).tobytes()
+    return values
 
 
 def _point(tensor: Any, location: str, offset: int, length: int) -> None:
@@ -94,5 +95,3 @@ def write_rows(rows: NDArray[np.generic], scales: NDArray[np.float32] | None, pa
         offset = file.tell()
         file.write(np.ascontiguousarray(scales, dtype="<f4").data)
         return offset
-
-

@@ -47,9 +47,7 @@ class Settings:
     page_dpi: int = _setting(200, _positive, "dots per inch from 1", "resolution PDF pages are rendered at")
     max_page_px: int = _setting(3500, _positive, "pixels from 1", "longest side of a rendered PDF page")
     max_image_px: int = _setting(960, _positive, "pixels from 1", "longest side of the image of a single-step task")
-    max_new_tokens: int = _setting(
-        0, int, "0 (as many as the model has room for) or more", "most tokens of one answer"
-    )
+    max_new_tokens: int = _setting(0, int, "0 (as many as the model has room for) or more", "most tokens of one answer")
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] | None = None) -> Settings:

@@ -56,9 +56,7 @@ class Engine(Protocol):
         """The manifest of the artifact that was loaded."""
         ...
 
-    def generate(
-        self, image: Image, prompt: str, sampling: Sampling, *, deadline_s: float | None = None
-    ) -> Generation:
+    def generate(self, image: Image, prompt: str, sampling: Sampling, *, deadline_s: float | None = None) -> Generation:
         """Answer `prompt` about `image`.
 
         Parameters

@@ -53,9 +53,7 @@ class OnnxEngine:
         """The manifest of the artifact that was loaded."""
         return self._manifest
 
-    def generate(
-        self, image: Image, prompt: str, sampling: Sampling, *, deadline_s: float | None = None
-    ) -> Generation:
+    def generate(self, image: Image, prompt: str, sampling: Sampling, *, deadline_s: float | None = None) -> Generation:
         """See `handler.engine.Engine.generate`."""
         watch = Stopwatch()
         prepared = prepare(image, self._manifest.image)
@@ -145,7 +143,8 @@ class EmbeddingRows:
         if self._scales is None:
             row: NDArray[np.float32] = self._rows[token]
             return row
-        return self._rows[token] * self._scales[token]
+        scaled: NDArray[np.float32] = self._rows[token] * self._scales[token]
+        return scaled
 
 
 class DecoderRunner:
@@ -166,6 +165,7 @@ class DecoderRunner:
             for part in ("key", "value")
         }
         self._logits = np.empty((1, 1, text.vocab_size), dtype=np.float32)
+        self._last_logits: Logits = self._logits[0, 0]
         self._total = np.empty(1, dtype=np.int32)
         self._embeds = np.empty((1, 1, text.hidden_size), dtype=np.float32)
         self._position_ids = np.empty((3, 1, 1), dtype=np.int64)
@@ -187,7 +187,7 @@ class DecoderRunner:
         self._n_cached = self._total[0] = tokens.n_tokens
         self._position = tokens.next_position
         self._session.run_with_iobinding(self._bind(embeds, tokens.position_ids), _giving_back())
-        return self._logits[0, 0]
+        return self._last_logits
 
     def step(self, embed: NDArray[np.float32]) -> Logits:
         """Run one token.
@@ -206,7 +206,7 @@ class DecoderRunner:
         self._position += 1
         self._embeds[0, 0] = embed
         self._session.run_with_iobinding(self._step_binding)
-        return self._logits[0, 0]
+        return self._last_logits
 
     def _bind(self, embeds: NDArray[np.float32], position_ids: NDArray[np.int64]) -> ort.IOBinding:
         binding = self._session.io_binding()
@@ -255,5 +255,3 @@ def _translated(error: type[MineruError], detail: str) -> Iterator[None]:
         raise
     except Exception as exc:  # ONNX Runtime's own exception types share no base but Exception
         raise error(detail) from exc
-
-

@@ -1,7 +1,7 @@
 """The fallback engine: Transformers on CPU. The only file of the handler that imports torch.
 
-For checkpoints or machines on which the ONNX artifact can't be used, and as the reference in tests. Preparation, prompt
-and generation loop are the same code as the ONNX engine's; only the model's forward differs.
+For checkpoints or machines on which the ONNX artifact can't be used, and as the reference in tests. Preparation,
+prompt and generation loop are the same code as the ONNX engine's; only the model's forward differs.
 """
 
 from __future__ import annotations
@@ -54,9 +54,7 @@ class TransformersEngine:
         return self._manifest
 
     @torch.inference_mode()
-    def generate(
-        self, image: Image, prompt: str, sampling: Sampling, *, deadline_s: float | None = None
-    ) -> Generation:
+    def generate(self, image: Image, prompt: str, sampling: Sampling, *, deadline_s: float | None = None) -> Generation:
         """See `handler.engine.Engine.generate`."""
         watch = Stopwatch()
         prepared = prepare(image, self._manifest.image)

@@ -93,7 +93,10 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=128)
     parser.add_argument("--shapes", default="16x40,48x68,74x74")
     arguments = parser.parse_args()
-    shapes = [(int(rows), int(columns)) for rows, columns in (text.split("x") for text in arguments.shapes.split(","))]
+    shapes = []
+    for text in arguments.shapes.split(","):
+        rows, _, columns = text.partition("x")
+        shapes.append((int(rows), int(columns)))
     result = measure(arguments.artifact, shapes, arguments.repeat, arguments.tokens)
     print(f"import {result['import_ms']:.0f} ms, load {result['load_ms']:.0f} ms")
     print(f"{'patches':>10}{'vision s':>10}{'prompt':>8}{'prefill s':>11}{'tokens/s':>10}")

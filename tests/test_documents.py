@@ -697,9 +697,7 @@ def test_pdf_pages_without_area_do_not_crash(box: bytes) -> None:
         assert max(first_page(data).size) <= 3500
 
 
-@pytest.mark.parametrize(
-    "size_pt", [(0, 5), (5, 0), (float("inf"), 5), (float("nan"), 5), (5, float("nan")), (-1, 5)]
-)
+@pytest.mark.parametrize("size_pt", [(0, 5), (5, 0), (float("inf"), 5), (float("nan"), 5), (5, float("nan")), (-1, 5)])
 def test_no_scale_for_a_page_without_area(size_pt: tuple[float, float]) -> None:
     from handler.pdf import PdfPages
 

@@ -93,7 +93,8 @@ def test_int8_replaces_every_linear_layer_and_cannot_saturate(int8_artifact: Pat
         graph = onnx.load(str(int8_artifact / name)).graph
         counts = Counter(node.op_type for node in graph.node)
         assert (counts["DynamicQuantizeMatMul"], counts["MatMul"], counts["Gemm"]) == (n_linear, 0, 0)
-        weights = [onnx.numpy_helper.to_array(tensor) for tensor in graph.initializer if tensor.name.endswith("_int8")]
+        tensors = [tensor for tensor in graph.initializer if tensor.name.endswith("_int8")]
+        weights = [onnx.numpy_helper.to_array(tensor) for tensor in tensors]
         assert len(weights) == n_linear
         for weight in weights:
             pairs = np.abs(weight.astype(int))

@@ -36,9 +36,7 @@ def tiff(n_pages: int) -> bytes:
 
 
 def parse(data: bytes, engine: FakeEngine | None = None, **more: Any) -> DocumentResult:
-    return parse_document(
-        data, engine or FakeEngine(dict(ANSWERS)), more.pop("options", Options()), Settings(), **more
-    )
+    return parse_document(data, engine or FakeEngine(dict(ANSWERS)), more.pop("options", Options()), Settings(), **more)
 
 
 def damage(monkeypatch: pytest.MonkeyPatch, *damaged: int) -> None:

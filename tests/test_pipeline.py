@@ -168,9 +168,7 @@ def test_page() -> None:
 
 
 def test_image_analysis_reads_pictures() -> None:
-    tags = (
-        "<|class_start|>{0}<|class_end|><|sub_class_start|>{0}<|sub_class_end|><|caption_start|>A dog<|caption_end|>"
-    )
+    tags = "<|class_start|>{0}<|class_end|><|sub_class_start|>{0}<|sub_class_end|><|caption_start|>A dog<|caption_end|>"
     engine = FakeEngine({LAYOUT: boxes("100 100 900 800 image"), PICTURE: tags.format("natural_image")})
     result = parse(engine, Options(image_analysis=True))
     assert result.blocks == [block("image", [0.1, 0.1, 0.9, 0.8], "A dog", sub_type="natural_image")]

@@ -25,9 +25,7 @@ def prompter(fp32_artifact: Path, manifest: Manifest) -> Prompter:
 
 
 @pytest.mark.parametrize("grid", [(2, 2), (2, 40), (40, 2), (16, 40), (74, 74)])
-def test_positions_equal_transformers(
-    prompter: Prompter, reference_model: Any, grid: tuple[int, int]
-) -> None:
+def test_positions_equal_transformers(prompter: Prompter, reference_model: Any, grid: tuple[int, int]) -> None:
     import torch
 
     tokens = prompter.tokenize("\nLayout Detection:", grid)

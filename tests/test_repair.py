@@ -196,9 +196,7 @@ def test_one_bad_block_harms_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_warnings_of_dropped_blocks_are_not_lost() -> None:
     _, warnings = finish(Upstream(), [upstream.block("text", list(BBOX), "[Non-Text]<|im_end|>")])
-    assert warnings == [
-        "stop_tokens: tokens that end an answer stood in its text and were taken out (text, left out)"
-    ]
+    assert warnings == ["stop_tokens: tokens that end an answer stood in its text and were taken out (text, left out)"]
 
 
 def test_picture_that_the_table_does_not_place_is_told() -> None:

@@ -117,9 +117,7 @@ KEPT = {"otsl-span-clash"}
 def page_image(size_px: list[int]) -> Image.Image:
     """The oracle's page image, found by trying; its hashes are of raw pixels."""
     x, y = np.arange(size_px[0])[None, :], np.arange(size_px[1])[:, None]
-    return Image.fromarray(
-        np.stack([(7 * x + 3 * y) & 255, (x + 5 * y) & 255, x ^ y & 255], axis=-1).astype(np.uint8)
-    )
+    return Image.fromarray(np.stack([(7 * x + 3 * y) & 255, (x + 5 * y) & 255, x ^ y & 255], axis=-1).astype(np.uint8))
 
 
 def finished(steps: Upstream, blocks: list[upstream.Block]) -> list[dict[str, Any]]:
