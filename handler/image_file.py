@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import warnings
 from collections.abc import Iterator
 from io import BytesIO
 
@@ -19,6 +20,9 @@ from handler.pixels import to_rgb
 
 # Fax pixels: 204x98 dpi is to be stretched, 204x196 is not; beyond 4 the resolution is not to be believed.
 MIN_STRETCH, MAX_STRETCH = 1.1, 4.0
+
+# Our own limit lies below Pillow's error and is an error itself; its warning would only add noise to the log.
+warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
 
 _TIFF_ORIENTATION = 274
 _TIFF_TILE_WIDTH, _TIFF_TILE_LENGTH = 322, 323
