@@ -43,7 +43,7 @@ def test_errors() -> None:
 def test_options_and_exit_codes() -> None:
     use = README.partition("## Use")[2].partition("### Settings")[0]
     assert not [name for name in OPTIONS if f"`{name}`" not in use]
-    codes = re.findall(r"(\d+) (?:done|model|wrong|interrupted|nobody)", use)
+    codes = re.findall(r"(\d+)\s(?:done|model|wrong|interrupted|nobody)", use)
     constants = (cli.OK, cli.FAILED, cli.WRONG_INPUT, cli.INCOMPLETE, cli.INTERRUPTED, cli.BROKEN_PIPE)
     assert [int(code) for code in codes] == list(constants)
 
