@@ -12,13 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from export.fidelity import drawn_image
-from handler.artifact import Artifact
-from tests.conftest import ROOT
-
-pytestmark = pytest.mark.full
 pytest.importorskip("torch")
 pytest.importorskip("dashscope")
+
+from export.fidelity import drawn_image  # noqa: E402, it needs torch
+from handler.artifact import Artifact  # noqa: E402
+from tests.conftest import ROOT  # noqa: E402
+
+pytestmark = pytest.mark.full
 
 # Imports the handler as Lambda does, sends one direct invocation, prints the answer and the process's peak memory.
 INVOKE = """
