@@ -11,14 +11,14 @@ from PIL import Image
 
 pytest.importorskip("torch")
 
-from export.fidelity import drawn_image  # noqa: E402, it needs torch
-from handler.artifact import Artifact  # noqa: E402
-from handler.config import Settings  # noqa: E402
-from handler.engine import Engine, Sampling, load  # noqa: E402
-from handler.image import prepare  # noqa: E402
-from handler.onnx_engine import OnnxEngine  # noqa: E402
-from handler.prompt import Prompter  # noqa: E402
-from tests.test_generate import reference_logits  # noqa: E402
+from export.fidelity import drawn_image
+from handler.artifact import Artifact
+from handler.config import Settings
+from handler.engine import Engine, Sampling, load
+from handler.image import prepare
+from handler.onnx_engine import OnnxEngine
+from handler.prompt import Prompter
+from tests.test_generate import reference_logits
 
 PROMPT = "\nText Recognition:"
 # Width x height, from the smallest crop to a layout page, odd proportions among them.

@@ -15,9 +15,9 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("dashscope")
 
-from export.fidelity import drawn_image  # noqa: E402, it needs torch
-from handler.artifact import Artifact  # noqa: E402
-from tests.conftest import ROOT  # noqa: E402
+from export.fidelity import drawn_image
+from handler.artifact import Artifact
+from tests.conftest import ROOT
 
 pytestmark = pytest.mark.full
 
