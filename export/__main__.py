@@ -10,7 +10,7 @@ import time
 import warnings
 from pathlib import Path
 
-ONNX_DTYPES = ("int8", "fp32")
+ONNX_DTYPES = ("int8", "int4", "fp16", "fp32")
 TRANSFORMERS_DTYPES = ("bf16", "fp16", "fp32")
 
 
@@ -18,7 +18,8 @@ def _export_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m export",
         description="Turn a MinerU2.5 (qwen2_vl) checkpoint into an artifact that the handler runs.",
-        epilog="`python -m export synth --help` makes checkpoints with random weights, for tests and measurements.",
+        epilog="`python -m export synth --help` makes checkpoints with random weights, `python -m export stress --help` "
+        "variants that are hard to quantise: for tests and measurements.",
     )
     parser.add_argument("model", help="model directory, or owner/name on the Hugging Face hub")
     parser.add_argument("output", type=Path, help="folder of the artifact to write")
@@ -29,9 +30,10 @@ def _export_parser() -> argparse.ArgumentParser:
         help=f"onnx: {', '.join(ONNX_DTYPES)}; transformers: {', '.join(TRANSFORMERS_DTYPES)}; default: the first",
     )
     parser.add_argument(
-        "--revision", help="branch, tag or commit on the hub (default: its newest, recorded as a commit)"
+        "--revision", help="branch, tag or commit on the hub (default: the newest)"
     )
     parser.add_argument("--force", action="store_true", help="replace the output folder")
+    parser.add_argument("--calibration", type=Path, help="folder of page images to find outliers by (default: drawn)")
     parser.add_argument("--no-check", dest="check", action="store_false", help="skip the comparison with Transformers")
     parser.add_argument("--quiet", action="store_true", help="no progress")
     parser.add_argument("--debug", action="store_true", help="show the exporters' own messages")
@@ -50,11 +52,24 @@ def _synth_parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _stress_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m export stress",
+        description="Write a variant of a checkpoint that computes the same and is hard to quantise.",
+    )
+    parser.add_argument("model", type=Path, help="model directory")
+    parser.add_argument("output", type=Path, help="folder of the checkpoint to write")
+    parser.add_argument("--seed", type=int, default=0)
+    return parser
+
+
 def main(argv: list[str] | None = None) -> int:
     """Run the command line; see `--help`."""
     argv = sys.argv[1:] if argv is None else argv
     if argv[:1] == ["synth"]:
         return _synth(_synth_parser().parse_args(argv[1:]))
+    if argv[:1] == ["stress"]:
+        return _stress(_stress_parser().parse_args(argv[1:]))
     parser = _export_parser()
     arguments = parser.parse_args(argv)
     allowed = ONNX_DTYPES if arguments.backend == "onnx" else TRANSFORMERS_DTYPES
@@ -69,6 +84,14 @@ def _synth(arguments: argparse.Namespace) -> int:
 
     counts = synthesise(arguments.preset, arguments.output, seed=arguments.seed, quiet=arguments.quiet)
     print(f"{arguments.output}: {counts['parameters']:,} parameters in {counts['tensors']} tensors")
+    return 0
+
+
+def _stress(arguments: argparse.Namespace) -> int:
+    from export.stress import write
+
+    n_changed = write(arguments.model, arguments.output, arguments.seed)
+    print(f"{arguments.output}: outlier channels behind {n_changed} norms")
     return 0
 
 
@@ -89,6 +112,7 @@ def _export(arguments: argparse.Namespace) -> int:
         revision=arguments.revision,
         force=arguments.force,
         check=arguments.check,
+        calibration=arguments.calibration,
         quiet=arguments.quiet,
     )
     size_mb = sum(entry.bytes for entry in manifest.files.values()) / 1e6

@@ -22,7 +22,7 @@ from optimum.exporters.onnx.convert import export_models, validate_models_output
 from optimum.exporters.tasks import TasksManager
 from transformers import Qwen2VLForConditionalGeneration
 
-from export import components, fidelity, onnx_configs, quantise, source, weights
+from export import components, fidelity, onnx_configs, quantise, smooth, source, weights
 from export.progress import say
 from handler.artifact import (
     MANIFEST,
@@ -38,6 +38,7 @@ from handler.prompt import TOKENIZER
 
 # Any x86-64 with AVX2 and any arm64: the graphs hold no CPU-specific layout and the int8 weights can't saturate.
 TARGET_CPU = "any"
+QUANTISED = ("int8", "int4")
 VERSIONS = ("onnxruntime", "optimum", "optimum-onnx", "torch", "transformers", "mineru-vl-utils")
 
 
@@ -50,6 +51,7 @@ def export(
     revision: str | None = None,
     force: bool = False,
     check: bool = True,
+    calibration: Path | None = None,
     quiet: bool = False,
 ) -> Manifest:
     """Write an artifact.
@@ -60,12 +62,14 @@ def export(
         Model directory or hub id.
     output : Path
         Folder to make; with `force` one that exists is replaced at the end.
-    dtype : {"fp32", "int8"} for onnx, {"fp32", "fp16", "bf16"} for transformers
+    dtype : {"fp32", "fp16", "int8", "int4"} for onnx, {"fp32", "fp16", "bf16"} for transformers
     backend : {"onnx", "transformers"}
     revision : str, optional
         Of the hub.
     check : bool
         Compare with Transformers and record the differences.
+    calibration : Path, optional
+        Folder of page images by whose activations outliers are found; default: drawn ones.
 
     Raises
     ------
@@ -78,6 +82,12 @@ def export(
         model = load_model(found)
         n_parameters = sum(parameter.numel() for parameter in model.parameters())
         reference = fidelity.reference(model, found) if check else None
+        if backend == "onnx" and dtype in QUANTISED:
+            say("smoothing", quiet=quiet)
+            smooth.untie_head(model)
+            with smooth.ChannelRanges(model) as ranges:
+                fidelity.reference(model, found, fidelity.calibration_images(calibration))
+            smooth.smooth(model, ranges.largest)
         entries: dict[str, Any] = {}
         if backend == "onnx":
             entries["onnx"] = _export_onnx(model, dtype, folder, quiet)
@@ -135,15 +145,22 @@ def _export_onnx(model: Any, dtype: Dtype, folder: Path, quiet: bool) -> OnnxCom
         if name == "embed_tokens":
             table = _write_table(graph, dtype, folder)
             continue
-        if dtype == "int8":
-            say(f"quantising {name}", quiet=quiet)
-            quantise.quantise_linear_layers(graph)
+        _shrink(graph, name, dtype)
         files[name] = f"{name}_{dtype}.onnx"
         weights.write(graph, folder / files[name])
         del graph
         gc.collect()
     assert table is not None
     return OnnxComponents(vision_encoder=files["vision_encoder"], decoder=files["decoder"], embed_tokens=table)
+
+
+def _shrink(graph: Any, name: str, dtype: Dtype) -> None:
+    """Give a component's weights the precision of the artifact: int4 means the decoder's layers, not its head."""
+    if dtype == "fp16":
+        quantise.halve_weights(graph)
+    elif dtype in QUANTISED:
+        four = dtype == "int4" and name == "decoder"
+        quantise.quantise_linear_layers(graph, lambda node: 4 if four and "lm_head" not in node else 8)
 
 
 def _traced(name: str, model: Any, config: Any, folder: Path) -> Any:
@@ -161,7 +178,7 @@ def _write_table(graph: Any, dtype: Dtype, folder: Path) -> EmbedTable:
     (tensor,) = (tensor for tensor in graph.graph.initializer if len(tensor.dims) == 2)
     table = numpy_helper.to_array(tensor)
     file = f"embed_tokens_{dtype}.bin"
-    if dtype == "int8":
+    if dtype in QUANTISED:
         rows, scales = quantise.quantise_rows(table)
         return EmbedTable(file, "int8", 0, weights.write_rows(rows, scales, folder / file))
     weights.write_rows(table.astype(np.float32), None, folder / file)

@@ -48,15 +48,38 @@ def drawn_image(width_px: int, height_px: int, seed: int = 0) -> Image.Image:
     return image
 
 
-def reference(model: Any, found: source.Source) -> list[Sample]:
-    """Run the checkpoint itself on the drawn images.
+def drawn_images() -> list[Image.Image]:
+    """The images that every artifact is compared on."""
+    return [drawn_image(*size) for size in SIZES_PX]
+
+
+def calibration_images(folder: Path | None) -> list[Image.Image]:
+    """Images by whose activations outliers are found: those of a folder, or drawn ones that nothing is measured on.
+
+    Raises
+    ------
+    ExportError
+        The folder has no image.
+    """
+    if folder is None:
+        return [drawn_image(*size, seed=1) for size in SIZES_PX]
+    paths = sorted(path for path in folder.iterdir() if path.suffix.lower() in {".png", ".jpg", ".jpeg", ".webp"})
+    if not paths:
+        raise source.ExportError("the calibration folder has no PNG, JPEG or WebP.", "name a folder of page images.")
+    return [Image.open(path).convert("RGB") for path in paths]
+
+
+def reference(model: Any, found: source.Source, images: list[Image.Image] | None = None) -> list[Sample]:
+    """Run the checkpoint itself.
 
     Parameters
     ----------
     model : Qwen2VLForConditionalGeneration, float32
     found : Source
+    images : list of PIL images, optional
+        Default: `drawn_images`.
     """
-    return [transformers_sample(model, found, drawn_image(*size)) for size in SIZES_PX]
+    return [transformers_sample(model, found, image) for image in images or drawn_images()]
 
 
 @torch.inference_mode()
@@ -73,6 +96,7 @@ def transformers_sample(model: Any, found: source.Source, image: Image.Image) ->
         "image_grid_thw": torch.tensor([prepared.image_grid_thw]),
     }
     (features,) = model.get_image_features(inputs["pixel_values"], inputs["image_grid_thw"])
+    model.model.rope_deltas = None  # Transformers keeps those of the last image
     logits = model(**inputs, logits_to_keep=1).logits[0, -1]
     model.model.rope_deltas = None
     generated = model.generate(
