@@ -18,7 +18,7 @@ def _export_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m export",
         description="Turn a MinerU2.5 (qwen2_vl) checkpoint into an artifact that the handler runs.",
-        epilog="`python -m export synth --help` makes checkpoints with random weights, `python -m export stress --help` "
+        epilog="`python -m export synth --help` makes checkpoints with random weights, `… stress --help` "
         "variants that are hard to quantise: for tests and measurements.",
     )
     parser.add_argument("model", help="model directory, or owner/name on the Hugging Face hub")

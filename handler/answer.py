@@ -5,6 +5,7 @@ Knows nothing about HTTP frameworks or models.
 
 from __future__ import annotations
 
+import base64
 import json
 from typing import TYPE_CHECKING, Any
 
@@ -12,17 +13,31 @@ from handler import output
 from handler.errors import BusyError, DocumentTooLarge, MineruError
 
 if TYPE_CHECKING:
+    from handler.config import Settings
     from handler.parse import DocumentResult
-    from handler.request import Format
+    from handler.request import Format, ParseRequest
 
 JSON = "application/json"
 MARKDOWN = "text/markdown; charset=utf-8"
 PROBLEM = "application/problem+json"
+PNG = "image/png"
 RETRY_AFTER_S = 5
 
 
-def render(result: DocumentResult, format: Format, *, indent: int | None = None) -> tuple[str, str]:
-    """Render a result; returns its content type and text."""
+def render(
+    result: DocumentResult, format: Format, asked: ParseRequest, settings: Settings, *, indent: int | None = None
+) -> tuple[str, str | bytes]:
+    """Render a result; returns its content type, and its text or a picture's bytes.
+
+    Parameters
+    ----------
+    asked : ParseRequest
+        What was parsed: pictures of its pages are decoded anew, none is kept while the model works.
+    """
+    if format == "layout":
+        from handler.picture import layout_png  # here, since few ask for it
+
+        return PNG, layout_png(asked.document, result, settings, dpi=asked.dpi)
     if format == "md":
         return MARKDOWN, output.to_markdown(result)
     value = output.to_content_list(result) if format == "content-list" else output.to_json(result)
@@ -68,19 +83,19 @@ def problem_headers(error: MineruError) -> dict[str, str]:
     return {"retry-after": str(RETRY_AFTER_S)} if isinstance(error, BusyError) else {}
 
 
-def proxy(status: int, content_type: str, body: str, request_id: str, **headers: str) -> dict[str, Any]:
+def proxy(status: int, content_type: str, body: str | bytes, request_id: str, **headers: str) -> dict[str, Any]:
     """Build the answer of a Lambda proxy integration; direct invokes get the same shape.
 
     Returns
     -------
     dict
-        `statusCode`, `headers`, `body` (always text), `isBase64Encoded` (always false).
+        `statusCode`, `headers`, `body`, `isBase64Encoded` (true for a picture only).
     """
     return {
         "statusCode": status,
         "headers": {"content-type": content_type, "x-request-id": request_id, **headers},
-        "body": body,
-        "isBase64Encoded": False,
+        "body": body if isinstance(body, str) else base64.b64encode(body).decode("ascii"),
+        "isBase64Encoded": not isinstance(body, str),
     }
 
 

@@ -19,14 +19,13 @@ from handler.config import Settings
 from handler.errors import InputError, MineruError, RequestError
 
 if TYPE_CHECKING:
-    from handler.parse import DocumentResult
     from handler.progress import ProgressLine
-    from handler.request import Format, ParseRequest
+    from handler.request import ParseRequest
     from handler.runtime import Runtime
 
 OK, FAILED, WRONG_INPUT, INCOMPLETE, BROKEN_PIPE, INTERRUPTED = 0, 1, 2, 3, 141, 130
 WORST_FIRST = (FAILED, WRONG_INPUT, INCOMPLETE, OK)
-SUFFIXES = {"md": ".md", "json": ".json", "content-list": ".json"}
+SUFFIXES = {"md": ".md", "json": ".json", "content-list": ".json", "layout": ".png"}
 EXIT_CODES = """\
 exit codes: 0 done; 1 the model or the program failed; 2 wrong input or usage; 3 done in part (see the warnings);
 130 interrupted; 141 nobody reads the output. Of several files the worst counts, in the order 1, 2, 3."""
@@ -62,7 +61,12 @@ def _parser() -> argparse.ArgumentParser:
     add("--task", help="page (default), text, table, formula, layout, or ask")
     add("--instruction", metavar="TEXT", help="the question of --task ask")
     add("--pages", help="which pages, like 1-3,7; default all")
-    add("--format", choices=SUFFIXES, default="md", help="format of the output; default md")
+    add(
+        "--format",
+        choices=SUFFIXES,
+        default="md",
+        help="format of the output; default md; layout is a PNG of the pages with their boxes",
+    )
     add("--output", metavar="PATH", default="-", help="a file, or a folder for several; - is standard output")
     add("--artifact", metavar="DIR", help="folder of the exported model; default MINERU_ARTIFACT or the bundled one")
     add("--dpi", metavar="N", help="resolution PDF pages are rendered at")
@@ -106,6 +110,8 @@ def _parse_all(args: argparse.Namespace, settings: Settings, line: ProgressLine)
     from handler.runtime import Runtime
 
     targets = _targets(args)
+    if args.format == "layout" and None in targets and (len(targets) > 1 or sys.stdout.isatty()):
+        raise RequestError("A picture can't be printed here.", hint="Name a file or a folder with --output.")
     _request(args, b"-")  # a wrong option is told before the model is loaded and the first file is read
     runtime = Runtime(settings)
     line.say("loading the model")
@@ -116,13 +122,16 @@ def _parse_all(args: argparse.Namespace, settings: Settings, line: ProgressLine)
 
 def _one(args: argparse.Namespace, name: str, target: Path | None, runtime: Runtime, line: ProgressLine) -> int:
     """Parse one file; what is wrong with it is told and does not stop the next one."""
+    from handler.answer import render
+
     label = name if len(args.files) > 1 else ""
     try:
         line.label = label
         document = _read(name, runtime.settings.max_document_bytes)
-        result = runtime.run(_request(args, document), progress=line.show)
+        asked = _request(args, document)
+        result = runtime.run(asked, progress=line.show)
         line.clear()
-        _write(result, args.format, target)
+        _write(render(result, args.format, asked, runtime.settings, indent=1)[1], target)
     except BrokenPipeError:
         raise
     except Exception as exc:
@@ -190,11 +199,8 @@ def _read(name: str, max_bytes: int) -> bytes:
     return document
 
 
-def _write(result: DocumentResult, format: Format, target: Path | None) -> None:
-    from handler.answer import render
-
-    _, text = render(result, format, indent=1)
-    data = (text.rstrip("\n") + "\n").encode()
+def _write(rendered: str | bytes, target: Path | None) -> None:
+    data = rendered if isinstance(rendered, bytes) else (rendered.rstrip("\n") + "\n").encode()
     if target is None:
         # Bytes: the locale's encoding may not know the document's script.
         sys.stdout.flush()

@@ -28,7 +28,7 @@ from handler.http_body import read_request
 from handler.request import Format
 from handler.runtime import Runtime, deadline_s
 
-ACCEPTED: dict[str, Format] = {"application/json": "json", "text/markdown": "md"}
+ACCEPTED: dict[str, Format] = {"application/json": "json", "text/markdown": "md", "image/png": "layout"}
 # What only this edge can say: status → code, detail, hint.
 PROBLEMS = {
     404: ("not_found", "There is nothing at this address.", "Use POST /parse or GET /health."),
@@ -36,7 +36,7 @@ PROBLEMS = {
     406: (
         "not_acceptable",
         "The answer can't be given in a format that the Accept header allows.",
-        "Accept application/json or text/markdown; a picture of the page (image/png) is not supported yet.",
+        "Accept application/json, text/markdown, or image/png for a picture of the pages with their boxes.",
     ),
 }
 
@@ -78,8 +78,8 @@ async def parse(request: Request) -> Response:
     # In a thread, so that a local server answers /health meanwhile.
     result = await run_in_threadpool(runtime.run, asked, deadline_s=deadline)
     request.state.record.update(logs.facts(asked, result))
-    content_type, text = answer.render(result, format)
-    return Response(text, headers={"content-type": content_type, "vary": "accept"})
+    content_type, body = await run_in_threadpool(answer.render, result, format, asked, runtime.settings)
+    return Response(body, headers={"content-type": content_type, "vary": "accept"})
 
 
 async def health(request: Request) -> Response:

@@ -4,7 +4,8 @@
         → {"statusCode": 200, "headers": {"content-type": "text/markdown; charset=utf-8", …}, "body": "# …",
            "isBase64Encoded": false}
 
-`body` is text as over HTTP: Markdown, the JSON of a result, or a problem (RFC 9457) when `statusCode` is 400 or more.
+`body` is as over HTTP: Markdown, the JSON of a result, a picture in base64 (`isBase64Encoded`), or a problem (RFC 9457)
+when `statusCode` is 400 or more.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ def invoke(event: dict[str, Any], context: Any, runtime: Runtime, request_id: st
         asked = requests.from_json(event, runtime.settings.max_document_bytes)
         result = runtime.run(asked, deadline_s=deadline_s(context))
         record.update(logs.facts(asked, result))
-        response = answer.proxy(200, *answer.render(result, asked.format or "json"), request_id)
+        rendered = answer.render(result, asked.format or "json", asked, runtime.settings)
+        response = answer.proxy(200, *rendered, request_id)
     except MineruError as exc:
         if exc.status >= 500:
             logs.error(exc, request_id)

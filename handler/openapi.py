@@ -31,7 +31,7 @@ PARSE: dict[str, Any] = {
     "responses": {
         200: {
             "description": "What was read, in the format that `format` or the Accept header asks for.",
-            "content": {"application/json": {"schema": {}}, "text/markdown": {"schema": _TEXT}},
+            "content": {"application/json": {"schema": {}}, "text/markdown": {"schema": _TEXT}, "image/png": {}},
         },
         "default": _PROBLEM,
     },

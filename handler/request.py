@@ -18,7 +18,7 @@ from handler.config import variable
 from handler.errors import DocumentTooLarge, EmptyDocument, RequestError
 from handler.pipeline import Options, Task
 
-Format = Literal["json", "md", "content-list"]
+Format = Literal["json", "md", "content-list", "layout"]
 MAX_INSTRUCTION_CHARS = 4000
 REPLACEMENT = "\ufffd".encode()
 # What the first bytes of a PNG and a JPEG become when they are decoded as UTF-8, and the signatures that survive it.

@@ -58,7 +58,7 @@ def client(runtime: Runtime, parse: FakeParse) -> TestClient:
         ("application/json;q=0, */*", "md"),
         ("text/html,application/xhtml+xml,*/*;q=0.8", "json"),
         ("application/json;q=x", "json"),
-        ("image/png, text/markdown;q=0.1", "md"),
+        ("image/webp, text/markdown;q=0.1", "md"),
     ],
 )
 def test_accept(client: TestClient, accept: str, format: str) -> None:
@@ -72,17 +72,17 @@ def test_accept(client: TestClient, accept: str, format: str) -> None:
         assert response.json() == RESULT_JSON
 
 
-@pytest.mark.parametrize("accept", ["image/png", "text/html", "*/*;q=0", "application/json;q=0.0"])
+@pytest.mark.parametrize("accept", ["image/webp", "text/html", "*/*;q=0", "application/json;q=0.0"])
 def test_not_acceptable(client: TestClient, parse: FakeParse, accept: str) -> None:
     detail = "The answer can't be given in a format that the Accept header allows."
-    hint = "Accept application/json or text/markdown; a picture of the page (image/png) is not supported yet."
+    hint = "Accept application/json, text/markdown, or image/png for a picture of the pages with their boxes."
     check_problem(post(client, accept=accept), 406, "not_acceptable", detail, hint)
     assert parse.calls == []
 
 
 def test_format_goes_before_accept(client: TestClient) -> None:
     assert post(client, "format=content-list", accept="text/markdown").json() == CONTENT_LIST
-    assert post(client, "format=md", accept="image/png").text == "Größe 漢字"
+    assert post(client, "format=md", accept="image/webp").text == "Größe 漢字"
 
 
 # Problems.
