@@ -206,6 +206,7 @@ def _manifest(
         tokens=source.token_info(found, config),
         chat=source.chat_info(found),
         files={path.name: FileEntry(path.stat().st_size, sha256_of(path)) for path in files},
+        sampling=source.sampling_profile(found),
         max_new_tokens=source.max_new_tokens(found),
         versions={name: version(name) for name in VERSIONS},
         **entries,

@@ -185,6 +185,14 @@ def max_new_tokens(source: Source) -> int | None:
     return int(value) if value else None
 
 
+def sampling_profile(source: Source) -> dict[str, dict[str, float]] | None:
+    """Sampling by block type, where the checkpoint brings its own; else the model authors' defaults hold."""
+    profile: dict[str, dict[str, float]] | None = (
+        read_json(source.path / "config.json").get("_mineru_lambda", {}).get("sampling")
+    )
+    return profile
+
+
 def chat_info(source: Source) -> ChatInfo:
     """Render the chat template around one image and a mark, and split it there.
 
