@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
 
-.PHONY: run test check check-full bench pr format clean help
+.PHONY: run test check check-full bench train-reader pr format clean help
 
 help: ## This list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
@@ -38,6 +38,9 @@ check-full: $(VENV)/.dev ## The slow proofs: the full-size architecture, exporte
 
 bench: $(VENV)/.dev ## Seconds and memory of an artifact: make bench ARTIFACT=path
 	@$(BIN)/python infra/bench.py $(or $(ARTIFACT),models/reader)
+
+train-reader: $(VENV)/.dev ## Train the small model from nothing, hours; goes on where it stopped (START=file begins from weights)
+	@nice -n 19 $(BIN)/python -m export.reader train --out build/reader --steps 40000 --hours 24 $(if $(START),--start $(START))
 
 pr: check test ## What a change must pass before it lands
 

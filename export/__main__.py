@@ -29,9 +29,7 @@ def _export_parser() -> argparse.ArgumentParser:
         choices=sorted({*ONNX_DTYPES, *TRANSFORMERS_DTYPES}),
         help=f"onnx: {', '.join(ONNX_DTYPES)}; transformers: {', '.join(TRANSFORMERS_DTYPES)}; default: the first",
     )
-    parser.add_argument(
-        "--revision", help="branch, tag or commit on the hub (default: the newest)"
-    )
+    parser.add_argument("--revision", help="branch, tag or commit on the hub (default: the newest)")
     parser.add_argument("--force", action="store_true", help="replace the output folder")
     parser.add_argument("--calibration", type=Path, help="folder of page images to find outliers by (default: drawn)")
     parser.add_argument("--no-check", dest="check", action="store_false", help="skip the comparison with Transformers")
