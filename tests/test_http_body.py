@@ -185,7 +185,7 @@ def test_no_more_than_the_cap_is_read(runtime: Runtime, parse: FakeParse) -> Non
     ("query", "detail"),
     [
         ("task=tabel", "The option task takes page | text | table | formula | layout | ask."),
-        ("format=html", "The option format takes json | md | content-list."),
+        ("format=html", "The option format takes json | md | content-list | layout."),
         ("image_analysis=1", "The option image_analysis takes true | false."),
         ("instruction=%20&task=ask", "The option instruction takes text of 1 to 4,000 characters."),
         ("task=ask", "The task ask and the option instruction go together: give both or neither."),
