@@ -38,6 +38,7 @@ from handler.prompt import TOKENIZER
 
 # Any x86-64 with AVX2 and any arm64: the graphs hold no CPU-specific layout and the int8 weights can't saturate.
 TARGET_CPU = "any"
+N_THREADS = 2
 QUANTISED = ("int8", "int4")
 VERSIONS = ("onnxruntime", "optimum", "optimum-onnx", "torch", "transformers", "mineru-vl-utils")
 
@@ -78,7 +79,7 @@ def export(
     if output.exists() and not force and (not output.is_dir() or any(output.iterdir())):
         raise source.ExportError(f"{output} exists.", "name another folder, or add --force to replace it.")
     found = source.resolve(model_name, revision)
-    with _atomic_folder(output) as folder:
+    with _fixed_threads(), _atomic_folder(output) as folder:
         model = load_model(found)
         n_parameters = sum(parameter.numel() for parameter in model.parameters())
         reference = fidelity.reference(model, found) if check else None
@@ -211,6 +212,17 @@ def _manifest(
         versions={name: version(name) for name in VERSIONS},
         **entries,
     )
+
+
+@contextmanager
+def _fixed_threads() -> Iterator[None]:
+    """Sums come out in another order on another number of threads, and with them smoothing and the weights' bytes."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(N_THREADS)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 @contextmanager

@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import save_file
 
 from export import smooth, source
-from export.synth import checkpoint_name
+from export.checkpoint import checkpoint_name
 
 N_CHANNELS = 4
 FACTORS = (50.0, 200.0)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from export.reader.model import IMAGE_MEAN, IMAGE_STD
+from export.checkpoint import IMAGE_MEAN, IMAGE_STD
 from handler.prompt import mrope_positions
 
 PATCH_PX, MERGE = 14, 2
